@@ -16,6 +16,7 @@ import knowledge
 import yaml
 from manual import manual_pages, walk_commands
 
+from tpuctl.app.option_help import group_of, is_shared, write_options
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
 from tpuctl.check.rules import CATEGORIES, RETIRED_RULES, RULES
@@ -68,9 +69,15 @@ An access token is kept for the next command, until five minutes before it expir
 credentials file. This is done for keys of service accounts and for logins of users, not for impersonated accounts; gcloud and the metadata server keep
 the tokens that tpuctl gets from them. A rejected token is removed. `TPUCTL_TOKEN_CACHE=0` turns it off.
 
-| key | description | flag | variables | in files | gcloud | default |
-|---|---|---|---|---|---|---|
+"In files" names the files that a key is read from: your own, both, or also a project file that you trust.
+
+<div class="stacked" markdown>
+
+| key | meaning | default | flag, variables, gcloud | in files |
+|---|---|---|---|---|
 {"".join(_setting_rows())}
+</div>
+
 ## Keys that need trust
 
 A `tpuctl.yaml` may come with a cloned repository. Settings that could redirect or impersonate your requests are never read from it. The keys below
@@ -100,17 +107,9 @@ Only in your own file: [grants](../check.md#grants).
 
 def _setting_rows() -> Iterator[str]:
     for spec in SETTINGS.values():
-        variables = " ".join(f"`{name}`" for name in (spec.environment, *spec.foreign) if name)
-        cells = (
-            f"`{spec.key}`",
-            spec.description,
-            " ".join(map(_code, (spec.flag or "").split("|"))),
-            variables,
-            spec.policy or "—",
-            _code(spec.gcloud),
-            _code(spec.default),
-        )
-        yield "| " + " | ".join(cells) + " |\n"
+        names = (*(spec.flag or "").split("|"), spec.environment, *spec.foreign, spec.gcloud)
+        sources = " ".join(_code(name) for name in names if name)
+        yield f"| `{spec.key}` | {spec.description} | {_code(spec.default)} | {sources} | {spec.policy or '—'} |\n"
 
 
 def _code(text: str | None) -> str:
@@ -125,7 +124,7 @@ def commands() -> str:
         + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
         for title, names in tree.sections.items()
     )
-    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(_contexts()))}"
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## Options of many commands\n\n{_options_of(_COMMON)}"
 
 
 def command_pages() -> dict[str, Callable[[], str]]:
@@ -161,7 +160,62 @@ def _contexts() -> Iterator[click.Context]:
 
 
 def _help_of(context: click.Context) -> str:
-    return "".join(f"    {line}".rstrip() + "\n" for line in context.get_help().splitlines())
+    """Return the help of a command with all of its options, but the text of those that many commands have."""
+    command, formatter = context.command, context.make_formatter()
+    command.format_usage(context, formatter)
+    command.format_help_text(context, formatter)
+    if isinstance(command, click.Group):
+        command.format_commands(context, formatter)
+    own = [option for option in _own_options(command) if _record(option, context) not in _COMMON]
+    are_many = len(own) > _UNGROUPED
+    write_options(((group_of(option) if are_many else None, option) for option in own), context, formatter)
+    common = [option for option in _own_options(command) if _record(option, context) in _COMMON]
+    names = " ".join(f"`{_long_name(option)}`" for option in common)
+    more = f"\nAlso: {names} ([options of many commands](../commands.md#options-of-many-commands))\n" if names else ""
+    return _indented(formatter.getvalue()) + more
+
+
+def _options_of(common: dict[tuple[str, str], click.Option]) -> str:
+    formatter = next(_contexts()).make_formatter()
+    write_options([(None, option) for option in common.values()], next(_contexts()), formatter)
+    return f"`tpuctl options` prints those of every command.\n\n{_indented(formatter.getvalue())}"
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}".rstrip() + "\n" for line in text.strip("\n").splitlines())
+
+
+def _own_options(command: click.Command) -> list[click.Option]:
+    return [each for each in command.params if isinstance(each, click.Option) and not is_shared(each)]
+
+
+def _long_name(option: click.Option) -> str:
+    return next(name for name in option.opts if name.startswith("--"))
+
+
+def _record(option: click.Option, context: click.Context) -> tuple[str, str] | None:
+    return option.get_help_record(context)
+
+
+def _common_options() -> dict[tuple[str, str], click.Option]:
+    """Return the options that many commands have with the same text, each name once."""
+    found: dict[tuple[str, str], list[click.Option]] = {}
+    for context in _contexts():
+        for option in _own_options(context.command):
+            if record := _record(option, context):
+                found.setdefault(record, []).append(option)
+    common: dict[str, tuple[str, str]] = {}
+    for record in sorted(found, key=lambda record: -len(found[record])):
+        if len(found[record]) >= _MANY:
+            common.setdefault(_long_name(found[record][0]), record)
+    return {record: found[record][0] for record in common.values()}
+
+
+# Options with the same text in so many commands are explained in one place.
+_MANY = 3
+# As many options are shown without headings.
+_UNGROUPED = 6
+_COMMON = _common_options()
 
 
 def topics() -> str:

@@ -35,6 +35,9 @@ _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
 _INLINE_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
+# In the help of a command: the names of an option at the begin of a line.
+_OPTION = re.compile(r"^( +(?:-\w, )?)(--[a-z][a-z-]*)", re.MULTILINE)
+_BLOCK = re.compile(r"<pre.*?</pre>", re.DOTALL)
 _HYPHENATED = re.compile(r"(?<!\S)(?=\S*-)\S{2,30}(?!\S)")
 _YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
@@ -90,9 +93,23 @@ def whole_page(page: str, docs: str) -> str | None:
     return str(SITE_PAGES[name][0]()) if name in SITE_PAGES else None
 
 
-def on_page_content(html: str, **_: object) -> str:
-    """Return the HTML of the page as the style sheet needs it."""
-    return keep_together(html)
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Return the HTML of the page as the style sheet needs it, and the help of commands with anchors."""
+    is_help = page.file.src_uri == COMMANDS or page.file.src_uri.startswith("reference/commands/")
+    return keep_together(anchor_options(html) if is_help else html)
+
+
+def anchor_options(html: str) -> str:
+    """Return the help of a command with an anchor for each option: `#--zone`, and for a second one `#--zone-2`."""
+    used: dict[str, int] = {}
+
+    def anchor(option: re.Match[str]) -> str:
+        name = option[2]
+        used[name] = used.get(name, 0) + 1
+        target = name if used[name] == 1 else f"{name}-{used[name]}"
+        return f'{option[1]}<a class="option" id="{target}" href="#{target}">{name}</a>'
+
+    return _BLOCK.sub(lambda block: _OPTION.sub(anchor, block[0]), html)
 
 
 def keep_together(html: str) -> str:

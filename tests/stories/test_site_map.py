@@ -193,6 +193,26 @@ def test_hyphenated_words_of_code_stay_on_one_line(html: str, expected: str) -> 
     assert hooks.keep_together(html) == expected
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param(
+            "  -y, --yes  Go.", '  -y, <a class="option" id="--yes" href="#--yes">--yes</a>  Go.', id="short-and-long"
+        ),
+        pytest.param("  text with --yes", "  text with --yes", id="in-a-text"),
+        pytest.param("tpuctl --yes", "tpuctl --yes", id="in-a-command"),
+    ],
+)
+def test_options_in_the_help_of_a_command_have_anchors(line: str, expected: str) -> None:
+    assert hooks.anchor_options(f"<p>  --yes</p><pre>\n{line}</pre>") == f"<p>  --yes</p><pre>\n{expected}</pre>"
+
+
+def test_option_of_a_second_command_has_an_anchor_of_its_own() -> None:
+    html = hooks.anchor_options("<pre>\n  --yes</pre><pre>\n  --yes</pre>")
+
+    assert re.findall('id="(.*?)"', html) == ["--yes", "--yes-2"]
+
+
 def test_install_page_is_the_chapter_of_the_readme() -> None:
     readme = "# a\n\n## Install\n\n[b](docs/c.md#d) [e](LICENSE) [f](https://g.example) [h](#i)\n\n## Next\n"
 
