@@ -205,7 +205,8 @@ def _read(app: App, tree: RunTree) -> FileTree:
     try:
         return read_tree(tree.folder, app.invocation.environ)
     except TpuctlError as error:
-        error.hint = "\n".join(filter(None, [error.hint, "run without the files of this tree: add `--no-sync`"]))
+        if not tree.is_approved:  # the user has not named the folder
+            error.hint = "\n".join(filter(None, [error.hint, "run without the files of this tree: add `--no-sync`"]))
         raise
 
 
