@@ -20,12 +20,13 @@ BEGUN: Final = re.compile(
     r"|^(?:tpuctl|sudo|chmod|rm|mv|kill|gcloud (?:alpha|auth|billing|compute|config|iam|projects|services|storage)) [^`]*$"
 )
 # What returns quoted words.
-QUOTED: Final = {"command_word", "quote_word", "quote", "_with_options", "format_duration"}
+QUOTED: Final = {"command_word", "quote_word", "quote", "_with_options", "format_duration", "group_of_slice", "len"}
 # What is plain: names of nodes, requests and zones, which are checked where they come in (`names`, `shapes.SEGMENT`), names of
 # jobs, and words of tpuctl's own.
 PLAIN_NAMES: Final = """
-__version__ _ALL_APIS _FILES _UNIT again below_it change error_id example full full_name full_names goal id idle job meant name
-names near node node_id nodes offered option place queued_resource_id request_id role short short_name shown switch text tmux
+GROUP_LABEL __version__ _ALL_APIS _FILES _UNIT _node_words again begun below_it change count error_id example full full_name
+full_names goal group id idle job meant name
+names near node node_id nodes offered option place queued_resource_id request_id role short short_name shown slices switch text tmux
 together topic type verb version where worker workers zone zones
 """
 # Keys and command names of tpuctl's own tables, and a sentence that begins like a command.

@@ -126,9 +126,10 @@ def find_slices(
             hint=f"a group is in one zone; delete those in another: `tpuctl down '{group}-*' --zone ZONE`",
         )
     if places and zones and not {*zones} & places.keys():
+        zone = next(iter(places))
         raise ConflictError(
             f"the group `{group}` is not in {', '.join(zones)}; found {found}",
-            hint=f"to bring it up there, run `tpuctl up {next(iter(places))}/{group} --slices {len(ids)}`",
+            hint=f"to bring it up there, run `tpuctl up {zone}/{group} --slices {len(ids)}`",
         )
     blind = tuple(dict.fromkeys((*nodes.unreachable, *requests.unreachable)))
     if not places and (blind := tuple(one for one in blind if one in zones or not zones)):
@@ -141,9 +142,10 @@ def find_slices(
     here = [node for node in nodes.nodes if node.name.zone == zone and not node.state.is_dead]
     more = [node.name.node_id for node in slices_named(group, here) if node.name.node_id not in ids]
     if more:
+        names = " ".join(f"{zone}/{node_id}" for node_id in more[:8])
         raise ConflictError(
             f"`{group}` has more than {len(ids)} slices, also {', '.join(more[:8])}",
-            hint=f"delete these first: `tpuctl down {' '.join(f'{zone}/{node_id}' for node_id in more[:8])}`",
+            hint=f"delete these first: `tpuctl down {names}`",
         )
     return ExistingSlices(zone, tuple(node for node in here if node.name.node_id in ids))
 

@@ -231,9 +231,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, job: OneOffRequest, request
         return f"`{name.node_id}` in {name.zone} {made}"
 
     name = one_off.name
-    undo = (
-        None if job.remove else f"tpuctl down {name.node_id if one_off.is_searched else f'{name.zone}/{name.node_id}'}"
-    )
+    place = name.node_id if one_off.is_searched else f"{name.zone}/{name.node_id}"
+    undo = None if job.remove else f"tpuctl down {place}"
     with app.in_flight(origin, resume=app.command_line(), undo=undo), ExitStack() as until_collected:
         if app.summary and one_off.spec and not one_off.is_searched:
             app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))

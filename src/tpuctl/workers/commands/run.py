@@ -33,7 +33,7 @@ _log_levels = constant_in("tpuctl.workers.environment:LOG_LEVELS")
 
 
 # The value of `--setup` without one; no command is that.
-SETUP_OF_SETTINGS = "-"
+_SETUP_OF_SETTINGS = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class RunFlags:
     run_setup: str | None = option(
         "--setup",
         is_flag=False,
-        flag_value=SETUP_OF_SETTINGS,
+        flag_value=_SETUP_OF_SETTINGS,
         metavar="[CMD]",
         help="Run the set-up of tpuctl.yaml, or CMD, on the workers first, and record it; not if it is the one that ran last. "
         "Needs no command. With --up or --keep: set-up of the new node.",
@@ -144,6 +144,11 @@ class RunFlags:
     no_stdin: bool = option(
         "--no-stdin", "-n", is_flag=True, help="Do not pass stdin to the command on a single worker."
     )
+
+    @property
+    def setup_command(self) -> str | None:
+        """The command of `--setup`, None for the set-up of the settings."""
+        return None if self.run_setup == _SETUP_OF_SETTINGS else self.run_setup
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from tpuctl.nodes.commands.time_options import time_limit
 from tpuctl.nodes.policies import idle_change
 from tpuctl.nodes.usage import find_node_uses, require_idle
 from tpuctl.workers.commands.node_selection import find_selected_nodes
-from tpuctl.workers.commands.run import SETUP_OF_SETTINGS
 from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable
 from tpuctl.workers.execution import check_no_stdin, run_and_show, shell_line
 from tpuctl.workers.run_tree import find_run_tree, sync_before_run
@@ -67,8 +66,8 @@ def run_run(
     if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
-    if (one_off.up is not None or keeping.keep) and flags.run_setup not in {None, SETUP_OF_SETTINGS}:
-        described = replace(described, values={**described.values, "setup": flags.run_setup})
+    if (one_off.up is not None or keeping.keep) and flags.setup_command is not None:
+        described = replace(described, values={**described.values, "setup": flags.setup_command})
     if keeping.keep:
         keep = parse_keep(
             app,
@@ -174,7 +173,7 @@ def _run_on_nodes(
     if flags.run_setup is None:
         note_changed_setups(app, nodes)
     else:
-        run_setup(app, nodes, None if flags.run_setup == SETUP_OF_SETTINGS else flags.run_setup, app.progress)
+        run_setup(app, nodes, flags.setup_command, app.progress)
         if not request.line:
             return worst_exit_code(codes)
     request = replace(request, by_node=selection.is_pattern)
