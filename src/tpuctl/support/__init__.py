@@ -1,7 +1,8 @@
 """`tpuctl bundle`: collect the evidence that support asks for in one file, without secrets and within limits.
 
 `bundle` gets documents from the API and this machine, adds the verdict on the logs and the list of files, packs and reports;
-start there. `checklist` prints what the journal shows of a node. `bundle_workers` gets files from all workers at the same time; `bundle_contents` stores and packs them;
+start there. `checklist` prints what the journal shows of a node.
+`bundle_workers` gets files from all workers at the same time; `bundle_contents` stores and packs them;
 `tpuctl.redaction` removes secrets. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
 `cloud`, `ssh`, `output` and `app`.
 
