@@ -26,8 +26,8 @@ QUOTED: Final = {"command_word", "quote_word", "quote", "_with_options", "format
 PLAIN_NAMES: Final = """
 GROUP_LABEL __version__ _ALL_APIS _FILES _UNIT _node_words again begun below_it change count error_id example full full_name
 full_names goal group id idle job meant name
-names near node node_id nodes offered option place queued_resource_id request_id role short short_name shown slices switch text tmux
-together topic type verb version where worker workers zone zones
+names near node node_id nodes offered option place queued_resource_id request_id role short short_name shown slices switch text
+tmux together topic type verb version where worker workers zone zones
 """
 # Keys and command names of tpuctl's own tables, and a sentence that begins like a command.
 OF_OUR_TABLES: Final = [

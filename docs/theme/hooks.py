@@ -27,6 +27,10 @@ _SEARCH_BOOSTS = {
     "reference/doctor.md": 0.1,
     "reference/settings.md": 2,
     "python.md": 0.1,
+    "doctor.md": 0.3,
+    "ray.md": 0.01,
+    "usable.md": 10,
+    "how-to/keep-a-node-alive.md": 10,
     "contributing/test-your-own-tool.md": 0.01,
     "how-to/from-ai-platform.md": 0.1,
 }

@@ -170,8 +170,9 @@ def test_dark_mode_follows_the_system_and_the_toggle(page: Page) -> None:
     expect(body).to_have_attribute("data-md-color-scheme", "slate")
 
 
-def test_copy_button_copies_the_commands(page: Page) -> None:
-    page.locator("button.md-code__button").nth(1).click()
+def test_copy_button_copies_the_commands(page: Page, origin: str) -> None:
+    page.goto(f"{origin}sandbox/")
+    page.locator("button.md-code__button").first.click()
 
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.splitlines()[0] == "export TPUCTL_SANDBOX=1"
