@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -132,7 +133,9 @@ def test_ranking_json_matches_its_schema() -> None:
         resources=Known(ProjectResources()),
     )
     bare = rank_zones(priced, project="p", today=date(2026, 1, 1), offers=far)
+    here = Known({"us-central2-b": ("v4-8",)})
+    unpriced = rank_zones(replace(spec, tier=Tier.SPOT), project="p", today=date(2026, 1, 1), offers=here)
 
-    shown = [shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare)]
+    shown = [shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare, unpriced)]
 
     assert_all_types_are_declared("zoneRanking", *shown)

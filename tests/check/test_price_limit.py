@@ -91,7 +91,7 @@ def test_node_within_the_limit_is_created_and_its_price_is_shown(tpuctl: Console
 
 
 def test_unknown_price_needs_a_flag(tpuctl: Console, sandbox: Sandbox) -> None:
-    node = ("create", "trainer", "--type", "v4-8", "--zone", V4, "--max-price", "20", "--no-wait")
+    node = ("create", "trainer", "--type", "v4-8", "--spot", "--zone", V4, "--max-price", "20", "--no-wait")
 
     _, err, refused = tpuctl(*node)
     allowed = tpuctl(*node, "--allow-unknown-price")

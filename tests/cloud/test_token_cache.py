@@ -21,7 +21,9 @@ from tests.cloud.test_api_transport import ConnectProxy
 from tests.tpuctl_process import run_tpuctl
 
 USER = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
-TOKEN, LIST = "POST /token", "GET /v2/projects/p/locations/-/nodes"
+TOKEN, LIST = "POST /token", "GET /v2/projects/p/locations/us-central2-b/runtimeVersions"
+# It sends one request.
+COMMAND = ("versions", "--zone", "us-central2-b")
 IMPERSONATE = "POST /v1/projects/-/serviceAccounts/a@p.iam.gserviceaccount.com:generateAccessToken"
 # Whether google-auth was imported is the last line of stderr.
 PROGRAM = """\
@@ -62,7 +64,7 @@ class Cloud:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")
         if token not in self.tokens or token in self.revoked:
             return refuse(401, "UNAUTHENTICATED")
-        return Reply({"nodes": []})
+        return Reply({"runtimeVersions": []})
 
     def taken(self) -> list[str]:
         """Return the requests since the last call."""
@@ -144,7 +146,7 @@ def account(tmp_path: Path, certificate: Path) -> Iterator[Account]:
         }
 
         def run(*arguments: str, code: int = 0, **variables: str) -> bool:
-            words = arguments or ("list",)
+            words = arguments or COMMAND
             done = run_tpuctl(words, program=PROGRAM, env=environ | variables, cwd=tmp_path, text=True)
             assert done.returncode == code, done.stderr
             return bool(done.stderr.splitlines()[-1] == "True")
@@ -246,7 +248,7 @@ def test_token_is_neither_saved_nor_used_if_the_cache_is_off(account: Account) -
 
 def test_token_of_an_impersonated_account_is_not_cached(account: Account) -> None:
     for _ in range(2):
-        account.run("list", "--impersonate-service-account", "a@p.iam.gserviceaccount.com")
+        account.run(*COMMAND, "--impersonate-service-account", "a@p.iam.gserviceaccount.com")
         assert account.cloud.taken() == [TOKEN, IMPERSONATE, LIST]
     assert not account.folder.exists()
 

@@ -72,7 +72,7 @@ def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(
     # tpuctl connects with the key that gcloud added, and finds the same host keys.
     url = environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"].rstrip("/")
     ours = {**environ, "TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": "sandbox", "TPUCTL_SSH_KEEP": "0"}
-    ran = _run([TPUCTL, "run", "pod", "--", "cat data; echo $TPUCTL_WORKER_ID"], ours)
+    ran = _run([TPUCTL, "run", "pod", "--no-sync", "--", "cat data; echo $TPUCTL_WORKER_ID"], ours)
     keys_of = [_host_keys(folder / "google_compute_known_hosts"), _host_keys(tmp_path / "state" / "known_hosts")]
     deleted = gcloud("delete", "pod", "--quiet")
     left = gcloud("list", "--format=value(name)")

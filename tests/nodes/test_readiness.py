@@ -145,7 +145,7 @@ _UNSET: dict[str, Any] = {"health": None}
     ("policy", "seen_node", "workers", "expected"),
     [
         (_READY, node(), (), "reached"),
-        (_READY, node(**_UNSET), (), "reached: its health is not reported yet"),
+        (_READY, node(**_UNSET), (), "reached"),
         (
             _READY,
             node(**SICK, healthDescription="oops"),
@@ -156,10 +156,10 @@ _UNSET: dict[str, Any] = {"health": None}
         (_HEALTHY, node(networkEndpoints=[]), (), "wait 2: 0 of 1 workers have an address"),
         (_HEALTHY, slice_(networkEndpoints=[{}]), (), "wait 2: 1 of 2 workers have an address"),
         (_HEALTHY, node(**_UNSET), (), "wait 2: it is READY, its health is not reported yet"),
-        (_HEALTHY, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
+        (_HEALTHY, node(**_UNSET), (YES,), "reached"),
         (UP, node(), (), "wait 2: it is READY, its workers have not been probed yet"),
         (UP, node(), (YES,), "reached"),
-        (UP, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
+        (UP, node(**_UNSET), (YES,), "reached"),
         (UP, node(**_UNSET), (NO_KEY,), "wait 2: its worker refuses the key"),
         (UP, node(**SICK), (YES,), "wait 2: it is READY but UNHEALTHY_TENSORFLOW [give up in 300]"),
         (UP, node(health="BRAND_NEW"), (YES,), "wait 2: it is READY but BRAND_NEW"),

@@ -20,8 +20,8 @@ def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
         "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base\t25.76\t?",
     ]
     assert table.splitlines()[:2] == [
-        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION                     $/H  SPOT $/H",
-        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base     ~$12.88         ?",
+        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION                   $/H  SPOT $/H",
+        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base   ~$12.88         ?",
     ]
 
 

@@ -128,7 +128,7 @@ def test_person_is_asked_before_a_node_in_use_is_repaired(
 
     _, err, ended = tpuctl("up", "demo", *options, stdin=f"{answer}\n")
 
-    assert f"`demo` may be in use; it is UNHEALTHY_TENSORFLOW: {end} if it stays so? [y/N] " in err
+    assert f"`demo` may be in use\nit is UNHEALTHY_TENSORFLOW: {end} if it stays so? [y/N] " in err
     assert (ended, sandbox.changes()) == (code, changes)
 
 

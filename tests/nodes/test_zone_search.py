@@ -421,7 +421,7 @@ def test_several_nodes_get_the_first_zone_with_capacity_each(tpuctl: Console, sa
         "a\tREADY\nb\tREADY\n", 0, ["us-east1-d", "us-east5-b"]
     )  # fmt: skip
     assert (err.count(": us-east1-d: no capacity\n"), sandbox.changes()) == (1, ["create"] * 3)
-    assert err.count("usable, ssh answers") == 2
+    assert err.count("usable (ssh)") == 2
 
 
 def test_several_nodes_try_tiers_and_wait_for_capacity(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -135,7 +135,7 @@ def test_unstick_without_confirmation_changes_nothing(
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
     in_use = f"`demo` is in use: process `sleep 60` of {USER} on the TPU, for AGE"
-    question = f"{in_use}; terminate the process on a worker of `demo`, and remove the lock file?"
+    question = f"{in_use}\nterminate the process on a worker of `demo`, and remove the lock file?"
 
     with running("sleep", "60", path=machines[0].root / "dev" / "accel0") as process:
         shown = tpuctl("unstick", "demo", "--dry-run")

@@ -271,8 +271,10 @@ def _plan_nodes(
     """Plan the work on nodes whose zones are known. A group moves on to one of the offers if its zone has no capacity."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
     for name, found, spec in located:
-        first = app.services.journal.past(replace(name, node_id=slice_ids(name.node_id, 1)[0])).former_spec
-        if found is None and request.slices is None and first is not None and first.slices:
+        first = None
+        if found is None and request.slices is None:
+            first = app.services.journal.past(replace(name, node_id=slice_ids(name.node_id, 1)[0])).former_spec
+        if first is not None and first.slices:
             raise ConflictError(
                 f"`{name.node_id}` is a group of {first.slices} slices, and no node",
                 hint=f"to bring all of them up, run `tpuctl up {name.node_id} --slices {first.slices}`; for a node, choose "

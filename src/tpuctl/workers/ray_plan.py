@@ -38,16 +38,16 @@ _REPORT = re.compile(
     re.MULTILINE | re.ASCII,
 )
 _ASK = """
-import socket, sys
+import os, socket, sys
 import ray
 with socket.socket() as one:
     one.settimeout(5)
     taken = one.connect_ex((sys.argv[1], int(sys.argv[2]))) == 0
-print("\\ntpuctl-ray ray=%s python=%d.%d listens=%d" % (ray.__version__, *sys.version_info[:2], taken))
+os.write(1, b"\\ntpuctl-ray ray=%s python=%d.%d listens=%d\\n" % (ray.__version__.encode(), *sys.version_info[:2], taken))
 """
 # Waits until Ray has all hosts with their chips, then says what it has.
 _WATCH = """
-import json, sys, time
+import json, os, sys, time
 import ray
 address, chips, seconds, *hosts = sys.argv[1:]
 end = time.monotonic() + float(seconds)
@@ -65,7 +65,7 @@ while True:
     if ready.issuperset(hosts) or time.monotonic() > end:
         break
     time.sleep(1)
-print("\\ntpuctl-cluster " + json.dumps([
+found = json.dumps([
     {
         "address": node["NodeManagerAddress"],
         "chips": node["Resources"].get("TPU", 0),
@@ -73,7 +73,8 @@ print("\\ntpuctl-cluster " + json.dumps([
         "slice": node.get("Labels", {}).get("ray.io/tpu-slice-name", ""),
     }
     for node in nodes
-]))
+])
+os.write(1, b"\\ntpuctl-cluster %s\\n" % found.encode())
 """
 
 

@@ -82,7 +82,7 @@ def test_kill_on_a_node_of_another_account_asks(tpuctl: Console, demo: Slice, sa
     body = json.dumps({"labels": {"tpuctl-owner": "ann"}}).encode()
     assert SandboxHttp(sandbox.state).request(url, method="PATCH", body=body)[0].status == 200
 
-    whose = "`demo` was created by ann; send INT to job `a`"
+    whose = "`demo` was created by ann\nsend INT to job `a`"
     assert tpuctl("kill", "demo", "a", "-s", "INT", stdin="n\n")[1] == f"{whose}? [y/N] cancelled\n"
     assert tpuctl("kill", "demo", "-s", "INT", stdin="n\n")[1].startswith(f"{whose} ({line})? [y/N] ")
     assert tpuctl("kill", "demo", "a")[2] == 2
