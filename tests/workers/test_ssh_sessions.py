@@ -117,7 +117,7 @@ def test_tmux_session_survives_a_lost_connection(show: Callable[..., Screen]) ->
     screen.until(r"joined-42")
     # What is left behind ends soon after.
     screen.type("(sleep 1; kill -9 $$) & tmux detach")
-    back = screen.until(r"attach again with `.*`")
+    back = screen.until(r"attach again with\s+`[^`]*`")
 
     assert screen.process.wait(PATIENCE) == 0
     assert "`tpuctl ssh demo --worker 0 --tmux=work`" in back

@@ -135,7 +135,7 @@ def test_unstick_without_confirmation_changes_nothing(
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
     in_use = f"`demo` is in use: process `sleep 60` of {USER} on the TPU, for AGE"
-    question = f"{in_use}\nterminate the process on a worker of `demo`, and remove the lock file?"
+    question = f"{in_use}; terminate the process on a worker of `demo`, and remove the lock file?"
 
     with running("sleep", "60", path=machines[0].root / "dev" / "accel0") as process:
         shown = tpuctl("unstick", "demo", "--dry-run")
@@ -155,7 +155,10 @@ def test_unstick_without_confirmation_changes_nothing(
         2,
     )
     assert declined[0].splitlines()[0].split() == ["WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND"]
-    assert (f"{question} [y/N]" in re.sub(r"for \d+s", "for AGE", declined[1]), declined[2]) == (True, 1)
+    assert (
+        f"{question.replace('; ', chr(10), 1)} [y/N]" in re.sub(r"for \d+s", "for AGE", declined[1]),
+        declined[2],
+    ) == (True, 1)
     assert (re.sub(r"for \d+s", "for AGE", not_idle[1]).splitlines()[0], not_idle[2]) == (f"error: {in_use}", 8)
     lock, (holder,) = told["workers"][0].pop("lockFile"), told["workers"][0].pop("holders")
     assert (lock.pop("age") < 60, holder.pop("age") < 60, holder.pop("state")) == (True, True, "S")

@@ -84,7 +84,9 @@ def test_kill_on_a_node_of_another_account_asks(tpuctl: Console, demo: Slice, sa
 
     whose = "`demo` was created by ann\nsend INT to job `a`"
     assert tpuctl("kill", "demo", "a", "-s", "INT", stdin="n\n")[1] == f"{whose}? [y/N] cancelled\n"
-    assert tpuctl("kill", "demo", "-s", "INT", stdin="n\n")[1].startswith(f"{whose} ({line})? [y/N] ")
+    assert tpuctl("kill", "demo", "-s", "INT", stdin="n\n")[1].startswith(
+        f"{whose.replace(chr(10), '; ')} ({line})? [y/N] "  # the command may have a semicolon
+    )
     assert tpuctl("kill", "demo", "a")[2] == 2
     assert tpuctl("jobs", "demo")[0].split("\t")[2] == "running"
     assert tpuctl("kill", "demo", "a", "--signal", "KILL", "--wait", "--yes")[::2] == ("a\tended by KILL\n", 0)
