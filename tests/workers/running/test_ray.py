@@ -39,7 +39,7 @@ class Cluster:
 
     def reports(self, *chips: int) -> None:
         """Let Ray report a host with so many chips for each of the first workers."""
-        heads = (["TPU-v4-16-head"], [])
+        heads: tuple[list[str], ...] = (["TPU-v4-16-head"], [])
         hosts = [
             {"address": address, "chips": count, "heads": head, "slice": "s-0"}
             for address, count, head in zip(self.addresses, chips, heads, strict=False)
