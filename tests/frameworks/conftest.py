@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,11 @@ def slices(tmp_path: Path) -> Iterator[Slices]:
     for process in made.started:
         process.kill()
         process.communicate()
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

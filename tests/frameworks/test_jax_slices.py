@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.conftest import Slices
-from tests.workers.running.test_left_alone import until
+from tests.frameworks.conftest import Slices, until
 
 pytestmark = [pytest.mark.sshd, pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")]
 
