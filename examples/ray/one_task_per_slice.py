@@ -11,9 +11,12 @@ import ray
 
 
 @ray.remote(num_cpus=0)
-def describe() -> str:
-    """Return where this task runs. Here a worker would start its part of the training."""
-    return ray.util.get_node_ip_address()
+class SliceHead:
+    """Keeps the head resource of a slice for as long as it lives. Here a worker would start its part of the training."""
+
+    def address(self) -> str:
+        """Return where it runs."""
+        return ray.util.get_node_ip_address()
 
 
 def main() -> None:
@@ -21,8 +24,8 @@ def main() -> None:
     ray.init()
     heads = [name for name in ray.cluster_resources() if name.startswith("TPU-") and name.endswith("-head")]
     count = sum(int(ray.cluster_resources()[name]) for name in heads)
-    tasks = [describe.options(resources={heads[0]: 1}).remote() for _ in range(count)]
-    for address in ray.get(tasks):
+    slices = [SliceHead.options(resources={heads[0]: 1}).remote() for _ in range(count)]
+    for address in ray.get([one.address.remote() for one in slices]):
         sys.stdout.write(f"a slice whose worker 0 is {address}\n")
 
 
