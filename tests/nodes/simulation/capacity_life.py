@@ -56,6 +56,11 @@ class CommandPlan:
     interrupted: timedelta | None = None
 
 
+# The commands in a calm world, at the end of a life.
+LAST_UP = CommandPlan(command="up", pause=timedelta(), timeout=timedelta(hours=3))
+LAST_DOWN = CommandPlan(command="down", pause=timedelta(), timeout=timedelta(hours=1))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityLife:
     """One node from its first request to the last `down`. `zones` are in the order in which they are tried."""

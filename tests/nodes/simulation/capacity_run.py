@@ -5,15 +5,13 @@ After the planned commands the world becomes calm: the last `up` must succeed, a
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from random import Random
 
 from tests.nodes.race_bench import AnsweringWorkers
-from tests.nodes.simulation.capacity_life import NODE, TYPE, VERSION, CapacityLife, CommandPlan
-from tests.nodes.simulation.capacity_world import CapacityWorld, ResourceKey
+from tests.nodes.simulation.capacity_life import LAST_DOWN, LAST_UP, NODE, TYPE, VERSION, CapacityLife, CommandPlan
+from tests.nodes.simulation.capacity_world import CapacityWorld, ResourceKey, open_world
 from tests.nodes.simulation.clock import Killed, SimulatedClock
 from tests.nodes.simulation.plan import PROJECT
 from tests.nodes.simulation.stand_ins import FreeLeases, MemoryStore
@@ -36,8 +34,6 @@ from tpuctl.nodes.zone_order import Offer
 from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt
 
 _REFERENCE, _PLACE = NodeReference(NODE), SearchPlace(PROJECT)
-_LAST_UP = CommandPlan(command="up", pause=timedelta(), timeout=timedelta(hours=3))
-_LAST_DOWN = CommandPlan(command="down", pause=timedelta(), timeout=timedelta(hours=1))
 # What is left of a life would show within this time.
 _AFTERMATH = timedelta(hours=2)
 _MOST_LAST_COMMANDS = 8
@@ -72,14 +68,8 @@ class CapacityHistory:
 
 def live_capacity(life: CapacityLife) -> CapacityHistory:
     """Run all commands of a life, then the last `up` and `down` in a calm world."""
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="tpuctl-capacity-", dir=folder) as name:
-        clock = SimulatedClock()
-        world = CapacityWorld(Path(name), life, clock)
-        try:
-            return _CapacityRun(life, world, clock).live()
-        finally:
-            world.state.close()
+    with open_world(life) as (world, clock):
+        return _CapacityRun(life, world, clock).live()
 
 
 class _CapacityRun:
@@ -96,12 +86,12 @@ class _CapacityRun:
         self._clock.sleep(timedelta(minutes=1))
         self._world.settle()
         calm_since = self._clock.now()
-        results.append(self._run(_LAST_UP))
+        results.append(self._run(LAST_UP))
         for _ in range(_MOST_LAST_COMMANDS):
             if results[-1].code == 0 or not self._may_succeed_now(results):
                 break
-            results.append(self._run(_LAST_UP))
-        results.append(self._run(_LAST_DOWN))
+            results.append(self._run(LAST_UP))
+        results.append(self._run(LAST_DOWN))
         usage = self._world.usage()
         self._clock.sleep(_AFTERMATH)
         return CapacityHistory(self._life, self._world, results, calm_since, usage, self._world.states(), self._events)
@@ -119,11 +109,11 @@ class _CapacityRun:
             self._clock.sleep(timedelta(minutes=3))
             return True
         if any(key.kind == "queuedResources" and state == "SUSPENDED" for key, state in states.items()):
-            results.append(self._run(_LAST_DOWN))
+            results.append(self._run(LAST_DOWN))
             return True
         if self._world.foreign and "differs from the requested spec" in results[-1].words:
             # A watch has recreated the other client's node, as it was.
-            results.append(self._run(_LAST_DOWN))
+            results.append(self._run(LAST_DOWN))
             return True
         planned = len(self._life.commands)
         return len(results) == planned + 1 and bool(results[planned - 1].left)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import format_datetime
@@ -308,3 +309,16 @@ def moments(snapshots: list[Snapshot]) -> Iterator[tuple[datetime, dict[Resource
         changes = {phase.at for timeline in snapshot.timelines.values() for phase in timeline}
         for at in sorted({snapshot.at, *(at for at in changes if snapshot.at < at < end)}):
             yield at, snapshot.states(at)
+
+
+@contextmanager
+def open_world(life: CapacityLife) -> Iterator[tuple[CapacityWorld, SimulatedClock]]:
+    """Open the world of a life and its clock, in a folder that is removed at the end."""
+    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="tpuctl-capacity-", dir=folder) as name:
+        clock = SimulatedClock()
+        world = CapacityWorld(Path(name), life, clock)
+        try:
+            yield world, clock
+        finally:
+            world.state.close()

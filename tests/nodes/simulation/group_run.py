@@ -6,16 +6,23 @@ last `down` must leave nothing behind.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from random import Random
 
 from tests.nodes.race_bench import AnsweringWorkers
-from tests.nodes.simulation.capacity_life import NODE, TYPE, VERSION, CapacityLife, CommandPlan, draw_capacity_life
-from tests.nodes.simulation.capacity_world import CapacityWorld, moments
+from tests.nodes.simulation.capacity_life import (
+    LAST_DOWN,
+    LAST_UP,
+    NODE,
+    TYPE,
+    VERSION,
+    CapacityLife,
+    CommandPlan,
+    draw_capacity_life,
+)
+from tests.nodes.simulation.capacity_world import CapacityWorld, moments, open_world
 from tests.nodes.simulation.clock import Killed, SimulatedClock
 from tests.nodes.simulation.plan import PROJECT
 from tests.nodes.simulation.stand_ins import FreeLeases, MemoryStore
@@ -38,8 +45,6 @@ from tpuctl.nodes.zone_search import bring_up_somewhere
 
 _SLICES = 3
 _IDS = slice_ids(NODE, _SLICES)
-_LAST_UP = CommandPlan(command="up", pause=timedelta(), timeout=timedelta(hours=3))
-_LAST_DOWN = CommandPlan(command="down", pause=timedelta(), timeout=timedelta(hours=1))
 _MOST_LAST_COMMANDS = 4
 _ALL_READY = ["READY"] * _SLICES
 
@@ -53,14 +58,9 @@ def judge_group(seed: int) -> Iterator[str]:
         events=tuple(event for event in life.events if event.kind != "create-node"),
         commands=tuple(replace(plan, command="down" if plan.command == "down" else "up") for plan in life.commands),
     )
-    with tempfile.TemporaryDirectory(prefix="tpuctl-group-") as name:
-        clock = SimulatedClock()
-        world = CapacityWorld(Path(name), life, clock)
-        try:
-            for fault in _GroupRun(life, world, clock).live():
-                yield f"seed {seed}: {fault}"
-        finally:
-            world.state.close()
+    with open_world(life) as (world, clock):
+        for fault in _GroupRun(life, world, clock).live():
+            yield f"seed {seed}: {fault}"
 
 
 class _GroupRun:
@@ -82,14 +82,14 @@ class _GroupRun:
         self._clock.sleep(timedelta(minutes=1))
         self._world.settle()
         for _ in range(_MOST_LAST_COMMANDS):
-            code, words = self._run(_LAST_UP)
+            code, words = self._run(LAST_UP)
             if code == 0:
                 break
-            self._run(_LAST_DOWN)
+            self._run(LAST_DOWN)
         if code != 0:
             yield f"the last up ended with {code}: {words}"
-        yield from self._judge(_LAST_UP, code, words, is_own=False)
-        code, words = self._run(_LAST_DOWN)
+        yield from self._judge(LAST_UP, code, words, is_own=False)
+        code, words = self._run(LAST_DOWN)
         self._clock.sleep(timedelta(hours=2))
         if code != 0 or self._world.states() or self._world.usage():
             yield f"the last down ended with {code} ({words}), and left {self._world.states()}"
