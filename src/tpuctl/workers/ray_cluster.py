@@ -81,7 +81,7 @@ class RayCluster:
             self._ask(self._scope.targets, line, _INSTALL_LIMIT).check()
         running = self._running()
         has_head = plan.head.target.label in running.get(HEAD_JOB, ())
-        installed = self._installed()
+        installed = self._installed(has_head=has_head)
         self._app.terminal.note(f"{installed} on {len(plan.members)} workers")
         if not has_head:
             self._check_ports()
@@ -89,16 +89,17 @@ class RayCluster:
             self._end([name for name in _JOBS if running.get(name)])
             running = {}
         missing = [one for one in plan.members[1:] if one.target.label not in running.get(WORKER_JOB, ())]
+        started: list[tuple[str, list[RayMember]]] = []
         try:
-            if not has_head:
-                self._launch(HEAD_JOB, [plan.head])
-            if missing:
-                self._launch(WORKER_JOB, missing)
+            for job, members in ((HEAD_JOB, [] if has_head else [plan.head]), (WORKER_JOB, missing)):
+                if members:
+                    started.append((job, members))
+                    self._launch(job, members)
             return self._complete(timeout)
         except BaseException:
-            if not has_head:
-                self._app.terminal.note("ending what was started of the cluster")
-                self._end(_JOBS)
+            self._app.terminal.note("ending what this command started of the cluster")
+            for job, members in reversed(started):
+                self._end([job], [one.target for one in members])
             raise
 
     def _complete(self, timeout: timedelta) -> RayStatus:
@@ -179,10 +180,11 @@ class RayCluster:
         output = {(run.node, run.worker): run.stdout for run in result.workers}
         return [(one, parse_installed(output[one.target.node.name, one.target.worker])) for one in members]
 
-    def _installed(self) -> InstalledRay:
+    def _installed(self, *, has_head: bool) -> InstalledRay:
+        """Return the Ray that all workers have. Raises `ConflictError` if another program listens at the head's port."""
         found = self._asked(self._plan.members)
         head = found[0][1]
-        if head is not None and head.listens and not self._running().get(HEAD_JOB):
+        if head is not None and head.listens and not has_head:
             raise ConflictError(
                 f"a program that is not of tpuctl listens at {self._plan.address}",
                 hint="use another port: `--port 6380`; or end that program",
@@ -230,13 +232,17 @@ class RayCluster:
             )
             run_captured(self._app, same, request).check()
 
-    def _end(self, names: Sequence[str]) -> None:
-        """Send TERM to the jobs, and KILL to what is left. Raises the error of a worker that does not answer."""
+    def _end(self, names: Sequence[str], targets: Sequence[Target] | None = None) -> None:
+        """Send TERM to the jobs, on these workers or on all, and KILL to what is left.
+
+        Raises the error of a worker that does not answer.
+        """
+        scope = self._scope if targets is None else replace(self._scope, targets=targets)
         for name in names:
             try:
-                done = signal_job(self._scope, name, LINUX_SIGNALS["TERM"], wait=_DRAIN)
+                done = signal_job(scope, name, LINUX_SIGNALS["TERM"], wait=_DRAIN)
                 if done.job.is_running:
-                    done = signal_job(self._scope, name, LINUX_SIGNALS["KILL"], wait=_PROBE)
+                    done = signal_job(scope, name, LINUX_SIGNALS["KILL"], wait=_PROBE)
             except NotFoundError:
                 continue
             if done.errors:

@@ -95,3 +95,16 @@ def test_what_was_started_is_ended_if_a_worker_does_not_join(cluster: Cluster) -
     assert "Ray does not have all workers: worker s-0-1 joined with 0 of 4 chips" in err
     assert code == 5
     assert "running" not in cluster.slice.tpuctl("jobs", "s-0")[0]
+
+
+def test_second_up_that_fails_ends_only_what_it_started(cluster: Cluster) -> None:
+    cluster.reports(4, 4)
+    assert cluster("up")[2] == 0
+    assert cluster.slice.tpuctl("kill", "s-0", "ray-worker", "--signal", "KILL", "--wait")[2] == 0
+    cluster.reports(4)
+
+    _, err, code = cluster("up", "--timeout", "1s")
+
+    assert ("worker s-0-1 has not joined" in err, code) == (True, 5)
+    running = [line.split("\t")[0] for line in cluster.slice.tpuctl("jobs", "s-0")[0].splitlines() if "running" in line]
+    assert running == ["ray-head"]
