@@ -18,7 +18,9 @@ from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError
 from tpuctl.files import expand_user_path
 from tpuctl.output.terminal import StatusLine
-from tpuctl.workers.commands.sync_rendering import (
+from tpuctl.workers.copy_progress import show_copies
+from tpuctl.workers.file_tree import count_ignored, default_worker_folder, read_tree
+from tpuctl.workers.sync_rendering import (
     counted,
     note_remarks,
     printable_name,
@@ -26,8 +28,6 @@ from tpuctl.workers.commands.sync_rendering import (
     sync_summary,
     unreadable_error,
 )
-from tpuctl.workers.copy_progress import show_copies
-from tpuctl.workers.file_tree import count_ignored, default_worker_folder, read_tree
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 
 if TYPE_CHECKING:

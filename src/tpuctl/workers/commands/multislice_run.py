@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.inspection import METADATA_ADDRESS
 from tpuctl.nodes.lookup import select_nodes
 from tpuctl.nodes.usage import find_node_uses, require_idle
 from tpuctl.workers.captured_run import run_captured
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 # What the service wrote for the machine [JAX source, cloud_tpu_cluster.py], or the sandbox's file of it.
 _SHOW_OWN = r"""
 if [ -n "${TPUCTL_METADATA_ROOT-}" ]; then cat "$TPUCTL_METADATA_ROOT/instance/attributes/tpu-env"
-else curl -sf -m 5 -H 'Metadata-Flavor: Google' http://169.254.169.254/computeMetadata/v1/instance/attributes/tpu-env
+else curl -sf -m 5 -H 'Metadata-Flavor: Google' http://ADDRESS/computeMetadata/v1/instance/attributes/tpu-env
 fi | grep '^MEGASCALE_' | head -c 2000
-"""
+""".replace("ADDRESS", METADATA_ADDRESS)
 _OWN = re.compile(r"^(MEGASCALE_[A-Z_]{1,40}): *'([^'\n]{0,100})'\r?$", re.MULTILINE | re.ASCII)
 
 

@@ -10,9 +10,9 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.workers.commands.node_selection import find_nodes
-from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.run_tree import run_command_after_sync
+from tpuctl.workers.sync_rendering import sync_continuously, sync_once
 from tpuctl.workers.syncing import SyncRequest
 from tpuctl.workers.targets import await_key, find_targets
 
