@@ -152,3 +152,11 @@ def test_value_that_the_service_gave_a_slice_is_compared(slices: Slice, sandbox:
         ],
         0,
     )
+
+
+def test_setup_comes_before_the_job_of_slices_too(slices: Slice) -> None:
+    """It is refused on nodes that tpuctl did not create, and the command does not start without it."""
+    _, err, code = slices.tpuctl("run", "s-*", "--multislice", "--setup", "true", "--", "touch started")
+
+    assert err.startswith("error: the set-up is not run on `s-2`")
+    assert (code, slices.texts("started")) == (8, {})

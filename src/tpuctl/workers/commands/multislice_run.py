@@ -7,26 +7,23 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.inspection import METADATA_ADDRESS
 from tpuctl.nodes.lookup import select_nodes
-from tpuctl.nodes.usage import find_node_uses, require_idle
 from tpuctl.workers.captured_run import run_captured
 from tpuctl.workers.commands.node_selection import find_selected_nodes
-from tpuctl.workers.execution import run_and_show
 from tpuctl.workers.multislice import COORDINATOR, DEFAULT_PORT, NAMES, check_count, plan_slices
-from tpuctl.workers.run_tree import sync_before_run
 from tpuctl.workers.runner import RunRequest
-from tpuctl.workers.targets import await_key, find_targets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.commands.run import RunFlags
     from tpuctl.workers.multislice import SlicePlan
-    from tpuctl.workers.run_tree import RunTree
 
 # What the service wrote for the machine [JAX source, cloud_tpu_cluster.py], or the sandbox's file of it.
 _SHOW_OWN = r"""
@@ -69,28 +66,24 @@ def find_slice_names(app: App, selection: GivenSelection) -> list[str]:
     return names
 
 
-def run_multislice(
-    app: App, selection: GivenSelection, flags: RunFlags, request: RunRequest, tree: RunTree | None
-) -> int:
-    """Run a command as one job over the nodes of a selection; it ends everywhere when it fails on one worker."""
+def plan_job(app: App, flags: RunFlags, selection: GivenSelection) -> SlicePlan:
+    """Return the plan of one job over the nodes of a selection. Raises the error of a node that cannot be reached."""
     nodes, errors = find_selected_nodes(app, selection)
     if errors:
         # A slice that is left out would be waited for, or would be missing without a word.
         for error in errors[1:]:
             app.show_error(error)
         raise errors[0]
-    plan = plan_slices(nodes, port=flags.megascale_port or DEFAULT_PORT, checks_types=not flags.skip_validation)
-    targets = find_targets(app, plan.nodes, WorkerSet.parse("all"), names_nodes=True)
-    await_key(app, targets)
-    if flags.if_idle:
-        require_idle(plan.nodes, find_node_uses(app, plan.nodes, counts_leases=False))
-    if tree is not None:
-        _, request, _ = sync_before_run(app, targets, tree, request)
+    return plan_slices(nodes, port=flags.megascale_port or DEFAULT_PORT, checks_types=not flags.skip_validation)
+
+
+def as_one_job(app: App, plan: SlicePlan, request: RunRequest, targets: Sequence[Target]) -> RunRequest:
+    """Return the request with the variables of each slice; the command ends everywhere when it fails on one worker."""
     order = ", ".join(node.name.node_id for node in plan.nodes[:4]) + (", …" if len(plan.nodes) > 4 else "")
     app.terminal.note(f"{len(plan.nodes)} slices ({order}) meet at {plan.coordinator}:{plan.port}")
     _note_other_values(app, plan, [target for target in targets if target.worker == 0 and target.node.is_multislice])
     environment = replace(request.environment, slices=plan)
-    return ExitCode(run_and_show(app, targets, replace(request, environment=environment, fail_fast=not request.detach)))
+    return replace(request, environment=environment, fail_fast=not request.detach)
 
 
 def _note_other_values(app: App, plan: SlicePlan, targets: list[Target]) -> None:

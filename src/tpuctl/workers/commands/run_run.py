@@ -152,21 +152,24 @@ def _run_on_nodes(
     tree: RunTree | None,
 ) -> int:
     """Run a command on the workers of nodes that exist: as one job, or on each node by itself."""
+    plan = None
     if flags.multislice:
-        from tpuctl.workers.commands.multislice_run import check_multislice, run_multislice  # noqa: PLC0415  # few runs need it
+        from tpuctl.workers.commands.multislice_run import as_one_job, check_multislice, plan_job  # noqa: PLC0415  # few runs need it
 
         check_multislice(flags, workers, request, selection.names)
-        return run_multislice(app, selection, flags, request, tree)
-    for name in ("megascale_port", "skip_validation"):
-        if getattr(flags, name):
-            raise InvalidInputError(f"`{_flag(name)}` needs `--multislice`", hint="add it, or leave the option out")
-    nodes, errors = find_selected_nodes(app, selection)
-    for error in errors:
-        app.show_error(error)
-    codes = [error.exit_code for error in errors]
+        plan = plan_job(app, flags, selection)
+        nodes, codes = list(plan.nodes), []
+    else:
+        for name in ("megascale_port", "skip_validation"):
+            if getattr(flags, name):
+                raise InvalidInputError(f"`{_flag(name)}` needs `--multislice`", hint="add it, or leave the option out")
+        nodes, errors = find_selected_nodes(app, selection)
+        for error in errors:
+            app.show_error(error)
+        codes = [error.exit_code for error in errors]
     if not nodes:
         return worst_exit_code(codes)
-    found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
+    found = find_targets(app, nodes, workers, names_nodes=plan is not None or selection.is_pattern)
     await_key(app, found)
     if flags.if_idle:
         require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
@@ -176,10 +179,12 @@ def _run_on_nodes(
         run_setup(app, nodes, flags.setup_command, app.progress)
         if not request.line:
             return worst_exit_code(codes)
-    request = replace(request, by_node=selection.is_pattern)
+    request = replace(request, by_node=plan is None and selection.is_pattern)
     if tree is not None:
         found, request, code = sync_before_run(app, found, tree, request)
         codes.append(code)
+    if plan is not None:
+        request = as_one_job(app, plan, request, found)
     codes.append(ExitCode(run_and_show(app, found, request)))
     return worst_exit_code(codes)
 
