@@ -108,3 +108,17 @@ def test_second_up_that_fails_ends_only_what_it_started(cluster: Cluster) -> Non
     assert ("worker s-0-1 has not joined" in err, code) == (True, 5)
     running = [line.split("\t")[0] for line in cluster.slice.tpuctl("jobs", "s-0")[0].splitlines() if "running" in line]
     assert running == ["ray-head"]
+
+
+def test_cluster_whose_head_died_is_started_whole(cluster: Cluster) -> None:
+    cluster.reports(4, 4)
+    assert cluster("up")[2] == 0
+    assert cluster.slice.tpuctl("kill", "s-0", "ray-head", "--signal", "KILL", "--wait")[2] == 0
+
+    _, err, dead = cluster("status")
+    _, _, code = cluster("up")
+
+    assert ("no Ray head of tpuctl runs on worker s-0-0" in err, dead, code) == (True, 3, 0)
+    lines = [line.split("\t") for line in cluster.slice.tpuctl("jobs", "s-0")[0].splitlines()]
+    assert sorted(line[0] for line in lines if line[2] == "running") == ["ray-head", "ray-worker"]
+    assert len([line for line in lines if line[0].startswith("ray-worker.")]) == 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import put
+from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running import REFUSED, Plan, Slice
 
 SHOW = "echo $MEGASCALE_COORDINATOR_ADDRESS $MEGASCALE_NUM_SLICES $MEGASCALE_SLICE_ID $MEGASCALE_PORT"
@@ -160,3 +164,23 @@ def test_setup_comes_before_the_job_of_slices_too(slices: Slice) -> None:
 
     assert err.startswith("error: the set-up is not run on `s-2`")
     assert (code, slices.texts("started")) == (8, {})
+
+
+def test_slice_that_is_preempted_as_the_job_starts_ends_it_on_the_others(slices: Slice, sandbox: Sandbox) -> None:
+    """All workers were ready; then the connections to one slice broke, and it is unknown whether the command began there."""
+    slices.plan({worker: [{"said": 1}, REFUSED] for worker in (2, 3)})
+    words = ["run", "s-*", "--multislice", "--", "touch started; sleep 60"]
+    environ = {"PATH": os.environ["PATH"], **slices.tpuctl.environ}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+    with TpuctlProcess(words, env=environ, cwd=slices.tpuctl.folder, **streams) as program:
+        while {0, 1} - slices.texts("started").keys():
+            assert program.poll() is None
+            time.sleep(0.02)
+        sandbox.fault("preempt", node="s-10")
+        _, err = program.communicate(timeout=60)
+
+    text = (
+        "`s-10` was PREEMPTED: the command failed on 2 of 4 workers: s-10-0, s-10-1 (lost); terminated on s-2-0, s-2-1"
+    )
+    assert (f"error: {text}\n" in err.decode(), program.returncode) == (True, 10)
